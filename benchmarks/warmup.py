@@ -54,6 +54,7 @@ def train(case: Case) -> dict[str, Any]:
         **settings_of(member, task),
         "task.symmetrize": True,
         "train.consistency_warmup": case.warmup,
+        "train.eval_from": 1,
         "train.device": "cpu",
         "train.precision": "auto",
     }

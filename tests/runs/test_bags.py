@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import unimp
+from unimp.config.recipe import load_recipe
 from unimp.config.run_files import METRICS, REFIT, WEIGHTS
 from unimp.data.synthetic import synthetic_task
 from unimp.ensemble import portfolio
@@ -351,3 +352,18 @@ def test_workers_train_folds_with_the_same_result(task: Task, tmp_path: Path) ->
         torch.set_num_threads(threads)
     for name, value in one.model.state_dict().items():
         assert torch.equal(value, two.model.state_dict()[name])
+
+
+@pytest.mark.parametrize(("known", "first"), [(100, 50), (160, 1)])
+def test_early_epochs_are_not_scored_on_small_folds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: int, first: int
+) -> None:
+    """Folds of 20 or 32 nodes, and 30 or 60 validation nodes, which are enough."""
+    whole = unimp.load_task("synthetic", scale=0.05)
+    nodes = torch.arange(known)
+    split = unimp.Split(nodes[: known - 60], nodes[known - 60 :], nodes[:0])
+    monkeypatch.setattr(bags, "LEAST_WEIGHT", 0.0)
+    more = {"ensemble.folds": 5, "ensemble.members": ["ridge", "gcn"]}
+    train(replace(whole, split=split), tmp_path / "run", **more)
+    recipe = load_recipe(tmp_path / "run" / REFIT / "gcn-fold1" / "recipe.toml")
+    assert recipe.train.eval_from == first

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -151,7 +152,16 @@ def test_a_lost_signal_that_is_sent_again_waits_while_signals_are_held() -> None
     assert waited
 
 
-@pytest.mark.parametrize("kind", ["finally", "with"])
+def test_a_signal_that_was_lost_at_the_end_of_a_block_is_sent_again_after_it() -> None:
+    def lose() -> None:
+        with signals_raised(), suppress(BaseException):
+            send(signal.SIGTERM)
+
+    with pytest.raises(Terminated), signals_raised():
+        lose()
+
+
+@pytest.mark.parametrize("kind", ["finally", "with", "generator", "a second signal"])
 def test_cleaning_up_after_a_signal_is_not_interrupted(kind: str) -> None:
     cleaned: list[None] = []
 
@@ -159,15 +169,27 @@ def test_cleaning_up_after_a_signal_is_not_interrupted(kind: str) -> None:
         time.sleep(0.3)
         cleaned.append(None)
 
+    def cleans_when_closed() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            clean()
+
     def stop_and_clean() -> None:
         if kind == "with":
             with ExitStack() as stack:
                 stack.callback(clean)
                 send(signal.SIGTERM)
+        elif kind == "generator":
+            for _ in cleans_when_closed():
+                send(signal.SIGTERM)
         else:
             try:
                 send(signal.SIGTERM)
             finally:
+                with suppress(KeyboardInterrupt):
+                    if kind == "a second signal":
+                        send(signal.SIGINT)
                 clean()
 
     with pytest.raises(Terminated), signals_raised():

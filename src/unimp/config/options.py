@@ -283,7 +283,8 @@ class TrainOptions(Section):
     consistency_warmup: int = option(
         100,
         "number of epochs in which the weight of the consistency loss grows to its full value; "
-        "0: full weight from the first epoch, so that random predictions can become targets",
+        "0: full weight from the first epoch, so that random predictions can become targets. A "
+        "training with fewer epochs does not reach the full weight",
         ge=0,
         le=MANY,
     )

@@ -366,14 +366,18 @@ def settings_of(member: Member, task: Task) -> dict[str, Any]:
     """The options of a member that differ from the defaults, for a task."""
     if member.family == OWN:
         return dict(member.settings)
-    more = dict(OF_ROC_AUC) if task.metric == "rocauc" else {}
-    if int(is_known(task.labels[task.split.val]).sum()) < FEW_NODES:
-        more |= OF_FEW_VAL
-    frame = {**FRAME, **more} if member.by_gradient else {}
+    more = OF_ROC_AUC if task.metric == "rocauc" else {}
+    frame = {**FRAME, **more, **of_few_val(task)} if member.by_gradient else {}
     settings = {**frame, **member.settings}
     if not (task.sizes.features or settings.get("task.structure")):
         settings["model.inputs"] = "A,Y"  # `suits` left out the members that need features
     return settings
+
+
+def of_few_val(task: Task) -> Mapping[str, Any]:
+    """Further options of members that are trained by gradient if few labels choose the epoch."""
+    few = int(is_known(task.labels[task.split.val]).sum()) < FEW_NODES
+    return OF_FEW_VAL if few else {}
 
 
 def member_recipe(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Recipe:

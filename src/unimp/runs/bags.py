@@ -22,7 +22,7 @@ from unimp.config.run_files import REFIT, is_finished
 from unimp.ensemble.calibration import fit_calibration, log_odds
 from unimp.ensemble.folds import known_nodes, number_of_folds, split_for
 from unimp.ensemble.model import Ensemble, Entry
-from unimp.ensemble.portfolio import member_recipe, seed_of
+from unimp.ensemble.portfolio import member_recipe, of_few_val, seed_of
 from unimp.ensemble.selection import mixed, score_of
 from unimp.errors import UnimpError
 from unimp.inference.calibration import as_logits, fit_temperature
@@ -147,12 +147,13 @@ class _Bags:
         folder, seed = self._folder_of(entry, number), self._experiment.seed
         left = self._left
         limit = 0.0 if left is None else max(1.0, round(left, 2))
-        settings = {**entry.settings, "train.time_limit": limit}
+        split = split_for(self._run.task, number, self._folds, seed)
+        task = member_task(self._run.recipe, member.recipe, self._run.task, split)
+        # The held-out fold may be smaller than the validation set.
+        settings = {**of_few_val(task), **entry.settings, "train.time_limit": limit}
         if folder is not None and is_finished(folder):  # its recipe contains the time that was left
             settings["train.time_limit"] = read_run(folder)[0].train.time_limit
-        split = split_for(self._run.task, number, self._folds, seed)
         recipe = member_recipe(self._experiment.stored_recipe, entry.name, settings)
-        task = member_task(self._run.recipe, member.recipe, self._run.task, split)
         return self._experiment.of_member(recipe, seed_of(entry.name, seed), folder, task, number)
 
     def add(self, fold: _Fold, result: Run | UnimpError) -> None:

@@ -37,60 +37,79 @@ def signals_raised() -> Iterator[None]:
     Such an exception can be lost. Python ignores exceptions in the callbacks of weak references,
     and every import runs such a callback. Some libraries catch and ignore all exceptions. A timer
     therefore sends the signal again if the exception was lost and the block continues. Windows has
-    no such timer.
+    no such timer. If the block ends normally after a signal, the signal is sent again at its end.
     """
     raised = RaisedSignals()
     before, hook = handle_signals(raised.on_signal), sys.unraisablehook
 
     def on_ignored(ignored: sys.UnraisableHookArgs) -> None:
-        if raised.newest is None or ignored.exc_value is not raised.newest:
+        if not raised.contains(ignored.exc_value):
             hook(ignored)
 
     if before:
         sys.unraisablehook = on_ignored
+    lost = None
     try:
         yield
+        lost = raised.newest
     finally:
+        raised.end()
         if before:
             sys.unraisablehook = hook
-        raised.stop_timer()
         restore_handlers(before)
+    if lost is not None:
+        signal.raise_signal(exit_code(lost) - 128)
 
 
 class RaisedSignals:
     """Raises signals as exceptions, and sends a signal again if its exception was lost."""
 
     def __init__(self) -> None:
-        self.newest: KeyboardInterrupt | None = None  # other code may raise KeyboardInterrupt
+        self._raised: list[KeyboardInterrupt] = []  # other code may raise KeyboardInterrupt
         self._timer_before: Any = None  # the handler of SIGALRM before the first signal
+        self._ended = False
+
+    @property
+    def newest(self) -> KeyboardInterrupt | None:
+        return self._raised[-1] if self._raised else None
+
+    def contains(self, error: BaseException | None) -> bool:
+        """Whether this object raised the exception."""
+        return any(error is one for one in self._raised)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if HAS_TIMER:
-            if self.newest is None:
+            if not self._raised:
                 self._timer_before = signal.signal(signal.SIGALRM, self._on_timer)
             signal.setitimer(signal.ITIMER_REAL, CHECK_SECONDS)
-        self.newest = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
-        raise self.newest
+        stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        self._raised.append(stop)
+        raise stop
 
     def _on_timer(self, number: int, frame: FrameType | None) -> None:
-        assert self.newest is not None
-        if is_handled(self.newest):
+        if self._ended or self.newest is None:
+            return
+        if self._is_handled():
             signal.setitimer(signal.ITIMER_REAL, CHECK_SECONDS)
         else:
             signal.raise_signal(exit_code(self.newest) - 128)
 
-    def stop_timer(self) -> None:
-        if HAS_TIMER and self.newest is not None:
+    def _is_handled(self) -> bool:
+        """Whether an `except`, `finally` or `with` block handles one of the exceptions now.
+
+        While frames are left, generators are closed. Their cleanup must not be interrupted either.
+        """
+        found = sys.exception()
+        while not (found is None or self.contains(found) or isinstance(found, GeneratorExit)):
+            found = found.__context__
+        return found is not None
+
+    def end(self) -> None:
+        """Stop the timer."""
+        self._ended = True  # a signal of the timer may arrive until its handler is restored
+        if HAS_TIMER and self._raised:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._timer_before or signal.SIG_DFL)
-
-
-def is_handled(error: BaseException) -> bool:
-    """Whether an `except`, `finally` or `with` block handles the exception at this moment."""
-    found = sys.exception()
-    while found is not None and found is not error:
-        found = found.__context__
-    return found is not None
 
 
 @contextmanager

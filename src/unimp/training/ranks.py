@@ -184,7 +184,7 @@ class Joined(Ranks):
         """Explain an error of torch: another process ended, or does not answer."""
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, OSError) as error:
             raise RanksError(
                 f"process {self.rank} of {self.size} could not {purpose}: another process ended "
                 "or did not answer in time. Start the command again. A training resumes from its "
