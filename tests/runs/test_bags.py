@@ -165,7 +165,7 @@ def test_the_temperature_is_fitted_on_the_held_out_folds(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unimp.runs.bags.fit_temperature", lambda logits, labels: 1.5)
-    wide, alone = replace(task, split=wider(task)), {"ensemble.members": ["ridge", "gcn"]}
+    wide, alone = replace(task, split=wider(task)), {"ensemble.members": ["gcn"]}
     run = train(wide, **alone)
     assert run.temperature == 1.5
     # The validation labels alone are too few to fit a temperature.
@@ -192,7 +192,7 @@ def test_binary_tasks_are_scored_on_the_held_out_folds(tasks: int, metric: Any) 
         split_shares=(0.3, 0.1, 0.6),
     )
     whole = replace(whole, metric=metric)
-    run = train(whole, **{"ensemble.members": ["ridge", "gcn"]})
+    run = train(whole, **{"ensemble.members": ["gcn"]})
     summary = run.metrics["ensemble"]
     assert summary["folds"] == FOLDS
     # The same members answer the test nodes about as well as their held-out folds.
@@ -363,7 +363,7 @@ def test_early_epochs_are_not_scored_on_small_folds(
     nodes = torch.arange(known)
     split = unimp.Split(nodes[: known - 60], nodes[known - 60 :], nodes[:0])
     monkeypatch.setattr(bags, "LEAST_WEIGHT", 0.0)
-    more = {"ensemble.folds": 5, "ensemble.members": ["ridge", "gcn"]}
+    more = {"ensemble.folds": 5, "ensemble.members": ["gcn"]}
     train(replace(whole, split=split), tmp_path / "run", **more)
     recipe = load_recipe(tmp_path / "run" / REFIT / "gcn-fold1" / "recipe.toml")
     assert recipe.train.eval_from == first
