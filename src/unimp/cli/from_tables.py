@@ -12,7 +12,7 @@ from unimp.cli.console import out
 from unimp.cli.init import GuessedRecipe, checked_tables, guess_recipe, print_guess
 from unimp.cli.later import inputs_in_words, predictions_in_words
 from unimp.config.input_files import MOST_BYTES
-from unimp.config.recipe import is_table
+from unimp.config.recipe import TABLE_SUFFIXES, is_table
 from unimp.config.run_files import GUESSED, LABELED, REPORT, seed_folders
 from unimp.errors import OutputError, RecipeError, RunError, TaskError
 
@@ -117,7 +117,8 @@ def tables_in(names: Sequence[str], label: str, near: str) -> TrainingTables | N
         if len(paths) > 1:
             raise RecipeError(
                 f"{' '.join(names)}: give one recipe or task, or a table of nodes and a table of "
-                "edges"
+                f"edges. {names[0]} does not have the name of a table: it ends with none of "
+                f"{', '.join(sorted(TABLE_SUFFIXES))}"
             )
         for option, given in (("label", label), ("near", near)):
             if given:

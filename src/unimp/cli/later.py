@@ -201,7 +201,8 @@ def changes_in_words(before: pa.Table, after: pa.Table) -> str:
         strict=True,
     )
     others = [one != other for one, shown, other, given in rows if not (shown or given)]
-    return f"later labels changed {sum(others):,} of {len(others):,} other predictions"
+    changed = f"{sum(others):,} of {len(others):,} other nodes"
+    return f"later labels changed the prediction, not only its confidence, for {changed}"
 
 
 def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:

@@ -232,7 +232,10 @@ def after_run(done: Run, *, several: bool, trained: bool) -> None:
         scores += [] if best is None else [f"best epoch {best}"]
         out.print(f"seed {done.seed}: {', '.join(scores)}")
     if done.metrics["cut_short"]:
-        err.print(f"warning: seed {done.seed}: training was {done.metrics['stopped']}")
+        err.print(
+            f"warning: seed {done.seed}: training was {done.metrics['stopped']}. To train for "
+            "longer, use a larger --time-limit and another folder as --out"
+        )
 
 
 def neighbors_in_words(runs: Runs) -> str:

@@ -40,7 +40,7 @@ from unimp.tasks.means import FEW_NODES
 
 LEAST_WEIGHT = 0.5
 """If the members trained on all folds have less than this part of the total weight, no folds are
-used."""
+used. This does not apply if all weights are equal because validation labels are few."""
 NO_TIME = "there was too little time left for all folds"
 
 
@@ -180,7 +180,7 @@ class _Bags:
         Also None if the chosen ones learn nothing, because then nothing was trained.
         """
         done = [bag for bag in self._bags if len(bag.models) == self._folds]
-        if sum(bag.entry.weight for bag in done) < LEAST_WEIGHT:
+        if not done or sum(bag.entry.weight for bag in done) < self._least_weight():
             return None
         task, labels = self._run.task, self._run.task.labels[self._known]
         calibrations = [fit_calibration(bag.held_out, labels) for bag in done]
@@ -223,6 +223,11 @@ class _Bags:
             "seconds": round(self._spent, 2),
         }
         return replace(again, metrics=metrics)
+
+    def _least_weight(self) -> float:
+        """The total weight that members trained on all folds need, if the weights were chosen."""
+        val = self._run.task.labels[self._run.task.split.val]
+        return LEAST_WEIGHT if int(is_known(val).sum()) >= FEW_NODES else 0.0
 
     def _calibration(self, held_out: Tensor) -> dict[str, Any]:
         """The temperature that fits the held-out folds: its probabilities for them are `held_out`.
