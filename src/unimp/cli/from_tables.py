@@ -117,8 +117,8 @@ def tables_in(names: Sequence[str], label: str, near: str) -> TrainingTables | N
         if len(paths) > 1:
             raise RecipeError(
                 f"{' '.join(names)}: give one recipe or task, or a table of nodes and a table of "
-                f"edges. {names[0]} does not have the name of a table: it ends with none of "
-                f"{', '.join(sorted(TABLE_SUFFIXES))}"
+                f"edges. {names[0]} is not a table, because its name does not contain one of these "
+                f"endings: {', '.join(sorted(TABLE_SUFFIXES))}"
             )
         for option, given in (("label", label), ("near", near)):
             if given:
